@@ -70,21 +70,23 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
     All matrices are float64, and LAPACK's ratios check them first. SciPy works in place, in Fortran
     order, on rank 0 while the others sleep; its QR is the economic one, its least squares gelsd.
     ScaLAPACK and ELPA (apt-get install libscalapack-openmpi2.2 libelpa19) have a job of their own,
-    with as many ranks of one thread. The job uses the best of its blocks and grids (sides/pdfactor.py). All alternate.
-    Prints median milliseconds of 7 turns, and ratios of our times to theirs.
+    with as many ranks of one thread. The job uses the best of its blocks and grids
+    (sides/pdfactor.py). All alternate. Prints median milliseconds of 7 turns, and ratios of our times
+    to theirs.
     """
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
     for m, n in sizes:
         ours, theirs = list_square(n, comm) if m == n else list_tall(m, n, comm)
-        ours = {name: way for name, way in ours.items() if name.startswith(only)}
-        kinds = {find_kind(name) for name in ours} | {peer for peer in PEERS if "eigh, all" in ours}
+        rows = [name for name in (*ours, *(PEERS if m == n else ())) if name.startswith(only)]
+        kinds, pairs = {find_kind(name) for name in rows}, {each for name in rows for each in find_pair(name)}
+        ours = {name: way for name, way in ours.items() if name in pairs}
         words = 4 * m * n // comm.size  # the most that a call allocates: copies of its share
         turn = {name: partial(time_fresh, meeting.seconds, words, *way) for name, way in ours.items()}
         theirs = {name: way for name, way in theirs.items() if name in kinds}
         turn |= {name: partial(run_quietly, meeting, partial(time_fresh, time_alone, words, *way)) for name, way in theirs.items()}
-        others = [] if find_scalapack_fault() else sorted(kinds & Job.known)
-        rows = [*ours, *(peer for peer in PEERS if peer in others)]
+        others = [] if find_scalapack_fault() else sorted(name for name in Job.known if f"ScaLAPACK, {name}" in pairs)
+        rows = [name for name in rows if name not in PEERS or name in others]
         job = Job(m, n, comm.size, others) if others and comm.rank == 0 else None
         turn |= {f"ScaLAPACK, {name}": partial(run_quietly, meeting, partial(Job.seconds, job, name)) for name in others}
         times = take_turns(TURNS, turn, first=1)

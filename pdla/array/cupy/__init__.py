@@ -392,14 +392,16 @@ def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None
         scale(c, beta)
         return
     (p, q, m, n), k = c.shape, a.shape[-1]
-    into = _orient_stacks(c)
-    if into is None or into[0][0] == b"T":
+    lying_a, lying_b, lying_c = (_orient_stacks(x) for x in (a, b, c))
+    if lying_a is None or lying_b is None:
+        gemm_stacks(prepare_stacks(a), prepare_stacks(b), c, alpha, beta)
+        return
+    if lying_c is None or lying_c[0][0] == b"T":
         product = empty(c.shape, c.dtype)
         gemm_stacks(a, b, product, alpha)
         add(c, product) if beta else cupy.copyto(c, product)
         return
-    a, b = map(prepare_stacks, (a, b))
-    (how_a, step_a), (how_b, step_b), (how_c, step_c) = _orient_stacks(a), _orient_stacks(b), into  # type: ignore[misc]
+    (how_a, step_a), (how_b, step_b), (how_c, step_c) = lying_a, lying_b, lying_c
     types = _types(a.dtype, c.dtype, config.settings.tf32)
     assert types is not None, f"cuBLAS has no product of {a.dtype} in {c.dtype}"
     factors, sums, scalar, computed = types
@@ -415,7 +417,7 @@ def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None
 
 
 def _orient_stacks(x: Any) -> tuple[tuple[bytes, int], int] | None:
-    """The `orientation` of a stack's matrices, and the elements from each to the next; None if no one number leads to all.
+    """Find the `orientation` of a stack's matrices, and the elements from each to the next; None if no one number leads to all.
 
     Of several stacks in one array it is that of each.
     """
